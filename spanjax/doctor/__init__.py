@@ -28,7 +28,6 @@ from spanjax.distributed import tpu_chips
 from spanjax.distributed.launchers import detect
 from spanjax.distributed.meeting import loopback_note
 from spanjax.doctor import checks, kernels
-from spanjax.doctor.kernels import check_kernels
 from spanjax.doctor.storage import check_storage
 from spanjax.pretrained.packaged import packaged_models
 
@@ -250,7 +249,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     findings += checks.check_expected(facts, options.expect_devices, options.expect_platform)
     findings += [finding for address in options.storage for finding in check_storage(address)]
     if options.kernels:
-        findings += check_kernels(lambda call: run_probe(kernels.PROGRAM.format(mark=MARK, call=call), options.timeout))
+        findings += kernels.check_kernels(
+            lambda call: run_probe(kernels.PROGRAM.format(mark=MARK, call=call), options.timeout)
+        )
     if options.json:
         print(as_json(facts, findings))
     else:

@@ -9,8 +9,6 @@ from typing import Any
 
 from spanjax.doctor.checks import Finding
 
-BESIDE = {"gpu": "cudnn", "tpu": "xla_chunked"}
-"""Platform -> what a run without attention dropout takes for local layers if not a kernel of the project."""
 LENGTH, HEAD_SIZE, WIDTH, DTYPE, RATE = 512, 64, 768, "bfloat16", 0.1  # of SpanBERT base
 LOCAL = (2048, 64)
 """Length of rows and window of local layers."""
@@ -32,9 +30,9 @@ def check_kernels(ask: Callable[[str], tuple[Any, str]]) -> list[Finding]:
     found, problem = ask("supported()")
     if problem:
         return [Finding("kernels", "fail", problem)]
-    platform, names = found
+    kind, names = found
     if not names:
-        return [Finding("kernels", "note", f"none of the project's kernels is for this device ({platform})")]
+        return [Finding("kernels", "note", f"none of the project's kernels is for this device ({kind})")]
     findings = []
     for name in names:
         seconds, problem = ask(f"tried({name!r})")
@@ -52,12 +50,8 @@ def check_kernels(ask: Callable[[str], tuple[Any, str]]) -> list[Finding]:
 
 def supported() -> tuple[str, list[str]]:
     """(kind of this machine's first device, names of the kernels that it supports)."""
-    import jax
-
-    from spanjax.nn.attention import platform_name
-
-    device = jax.devices()[0]
-    return device.device_kind, list(_trials(platform_name(device.platform), device.device_kind))
+    kind, trials = _here()
+    return kind, list(trials)
 
 
 def tried(name: str) -> tuple[float, float, str]:
@@ -65,13 +59,18 @@ def tried(name: str) -> tuple[float, float, str]:
 
     ValueError if the kernel computes something else than `xla`.
     """
+    other, trial = _here()[1][name]
+    return *trial(), other
+
+
+def _here() -> tuple[str, Mapping[str, tuple[str, Trial]]]:
+    """(kind of this machine's first device, its trials)."""
     import jax
 
     from spanjax.nn.attention import platform_name
 
     device = jax.devices()[0]
-    other, trial = _trials(platform_name(device.platform), device.device_kind)[name]
-    return *trial(), other
+    return device.device_kind, _trials(platform_name(device.platform), device.device_kind)
 
 
 def _trials(platform: str, kind: str) -> Mapping[str, tuple[str, Trial]]:
@@ -85,19 +84,19 @@ def _trials(platform: str, kind: str) -> Mapping[str, tuple[str, Trial]]:
     dtype, plain = jnp.dtype(DTYPE), "xla_chunked" if platform == "tpu" else "xla"
     request = Request(platform, LENGTH, HEAD_SIZE, dtype, RATE, kind)
     length, window = LOCAL
-    local = Request(platform, length, HEAD_SIZE, dtype, 0.0, kind, window)
+    # without dropout a TPU's local layers are those of splash, which skips on its own
+    rate, beside = (RATE, plain) if platform == "tpu" else (0.0, "cudnn")
+    local = Request(platform, length, HEAD_SIZE, dtype, rate, kind, window)
     trials: dict[str, tuple[str, Trial]] = {}
     for name in DROPPING:
         verify: Any = KERNELS[name].verify
         if KERNELS[name].supports(request) is None:
-            trials[name] = plain, functools.partial(verify, LENGTH, HEAD_SIZE, DTYPE, 0, RATE)
+            trials[name] = plain, functools.partial(verify, LENGTH, HEAD_SIZE, DTYPE, 0, RATE, plain)
         if KERNELS[name].supports(local) is None:
-            # on a TPU `verify` itself takes what a run would take else
-            other = () if platform == "tpu" else (BESIDE[platform],)
-            of_local = functools.partial(verify, length, HEAD_SIZE, DTYPE, window, 0.0, *other)
-            trials[f"{name}, window {window}"] = BESIDE[platform], of_local
+            of_local = functools.partial(verify, length, HEAD_SIZE, DTYPE, window, rate, beside)
+            trials[f"{name}, window {window}"] = beside, of_local
     if cudnn_packed.supports(Request(platform, LENGTH, HEAD_SIZE, dtype, 0.0, kind)) is None:
-        trials["cudnn_packed"] = "cudnn", lambda: (cudnn_packed.verify(LENGTH, HEAD_SIZE, DTYPE), (0.0, 0.0))[1]
+        trials["cudnn_packed"] = "cudnn", lambda: cudnn_packed.verify(LENGTH, HEAD_SIZE, DTYPE) or (0.0, 0.0)
     if pallas_tpu.supports_distances(request, LENGTH) is None:
         trials["pallas_tpu of XLNet"] = "xla", lambda: relative.verify(LENGTH, LENGTH, HEAD_SIZE, DTYPE, RATE)
     if residual_norm.supports(platform, kind, WIDTH, dtype) is None:

@@ -201,14 +201,10 @@ def attention_backend(run: Run, mesh: Mesh, length: int) -> tuple[str, str]:
         cudnn_packed.verify(length, head_size, dtype.name)
         reason += "; equal to xla on this device"
     if backend in OWN and device in jax.devices():
-        timed = (length, head_size, dtype.name, encoder.local_window, encoder.attention_dropout)
         # a TPU's memory scores of longer rows would fill
         other = "xla_chunked" if backend == "pallas_tpu" and length >= CHUNKED_FROM else "xla"
-
-        def trial() -> tuple[float, float]:
-            return remembered(backend, timed, lambda: OWN[backend].verify(*timed))
-
-        return tried(wanted, reason, trial, backend, other)
+        timed = (length, head_size, dtype.name, encoder.local_window, encoder.attention_dropout, other)
+        return _tried_own(backend, wanted, reason, timed)
     return backend, reason
 
 
@@ -229,7 +225,6 @@ def local_backend(run: Run, mesh: Mesh, length: int, backend: str) -> tuple[str,
     if encoder.attention != "auto":  # who names one wants it everywhere
         return backend, "as the other layers"
     head_size, name = encoder.hidden_size // encoder.heads, jnp.dtype(run.compute_dtype).name
-    timed = (length, head_size, name, encoder.local_window, encoder.attention_dropout, backend)
     platform, kind = platform_name(device.platform), device.device_kind
     local, reason = choose_local_backend(
         backend,
@@ -237,11 +232,19 @@ def local_backend(run: Run, mesh: Mesh, length: int, backend: str) -> tuple[str,
     )
     if local == backend or device not in jax.devices():
         return local, reason
+    timed = (length, head_size, name, encoder.local_window, encoder.attention_dropout, backend)
+    return _tried_own(local, "auto", reason, timed, "encoder.local_backend")
+
+
+def _tried_own(
+    name: str, wanted: str, reason: str, timed: tuple[Any, ...], setting: str = "encoder.attention"
+) -> tuple[str, str]:
+    """`tried` of a kernel of `OWN`; `timed` are the arguments of its `verify`, of which the last is what it replaces."""
 
     def trial() -> tuple[float, float]:
-        return remembered(f"{local} of local layers", timed, lambda: OWN[local].verify(*timed))
+        return remembered(name, timed, lambda: OWN[name].verify(*timed))
 
-    return tried("auto", reason, trial, local, backend, "encoder.local_backend")
+    return tried(wanted, reason, trial, name, timed[-1], setting)
 
 
 def _for_distances(run: Run, device: Any, length: int, head_size: int, dtype: Any) -> tuple[str, str]:

@@ -460,25 +460,28 @@ def _with_attention(run: Run, packed: TaskRows, mesh: Mesh) -> Run:
     the others if theirs does not."""
     encoder, task = run.encoder, run.objective
     assert isinstance(task, Task)
-    backend, _ = attention_backend(run, mesh, _longest(task, packed))
-    asked = dataclasses.replace(run, encoder=dataclasses.replace(encoder, attention=backend))
+    longest, lengths = _longest(task, packed), {task.attended_length(length) for length in packed.buckets}
+
+    def taking(**backends: Any) -> Run:
+        return dataclasses.replace(run, encoder=dataclasses.replace(run.encoder, **backends))
+
     # what suits the longest rows may refuse shorter ones, and a run has one choice for all
-    lengths = {task.attended_length(length) for length in packed.buckets}
-    try:
-        for length in lengths:
-            attention_backend(asked, mesh, length)
-    except ValueError:
-        if encoder.attention != "auto":
-            raise
-        backend, encoder = "xla", dataclasses.replace(encoder, attention="xla")
-        run = dataclasses.replace(run, encoder=encoder)
-    local, _ = local_backend(run, mesh, _longest(task, packed), backend)
-    asked = dataclasses.replace(run, encoder=dataclasses.replace(encoder, attention=backend, local_backend=local))
-    try:
-        for length in lengths:
-            local_backend(asked, mesh, length, backend)
-    except ValueError:
-        if encoder.local_backend != "auto":
-            raise
-        return dataclasses.replace(run, encoder=dataclasses.replace(encoder, local_backend=backend))
+    def suits_all(choose: Callable[[int], Any], wanted: str) -> bool:
+        try:
+            for length in lengths:
+                choose(length)
+        except ValueError:
+            if wanted != "auto":
+                raise
+            return False
+        return True
+
+    backend, _ = attention_backend(run, mesh, longest)
+    asked = taking(attention=backend)
+    if not suits_all(lambda length: attention_backend(asked, mesh, length), encoder.attention):
+        backend, run = "xla", taking(attention="xla")
+    local, _ = local_backend(run, mesh, longest, backend)
+    locally = taking(local_backend=local)
+    if not suits_all(lambda length: local_backend(locally, mesh, length, backend), encoder.local_backend):
+        run = taking(local_backend=backend)
     return run

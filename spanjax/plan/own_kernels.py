@@ -21,7 +21,6 @@ _CODE = 3  # of attention by distances: a byte of its mask is widened and compar
 _ROLLS = {"forward": 1, "backward": 10, "slots": 24}
 """Operations a score by distance to roll it to its key: forward at once, back in four rolls with three comparisons and choices,
 and for slots in eight of each."""
-_TILE = 64  # positions meet at least so many
 EXPONENTIAL = 4
 """Integer operations that take a TPU as long as an exponential: of its units that compute on 1,024 numbers a clock four do the
 former and one the latter."""
@@ -106,6 +105,8 @@ def gpu(
     and that of queries has one, with the gradient of scores [B, N, K, Q] among its operands, or without. Rows are full, of
     `blocks` equal ones.
     """
+    from spanjax.nn.attention.reach import GPU_TILE
+
     made = [dims for _, dims in shapes(line.result)]
     read = [(kind, dims) for each in operands for kind, dims in shapes(each.result)]
     wide = [dims for _, dims in read if len(dims) == 4]
@@ -115,7 +116,7 @@ def gpu(
     from_scores = any(dims == (rows, heads, length, length) for dims in wide)
     forward, of_keys = len(made) == 2 and len(made[1]) == 3, len(made) > 1 and len(made[1]) == 4
     products = 2 if forward else 4 if of_keys else 1 if from_scores else 3
-    scores = rows * heads * length * met(line, length, blocks, _TILE)
+    scores = rows * heads * length * met(line, length, blocks, GPU_TILE)
     drops = any(kind == "u32" for kind, _ in read)
     integers = 0 if from_scores else _MASK + _DROPOUT * drops
     flops = 2 * products * scores * width

@@ -49,8 +49,13 @@ def test_a_device_has_the_kernels_that_it_supports(
     assert sum(each.call_count for each in verified.values()) == len(names)
     for name in set(names) & {"pallas_hopper", "pallas_triton"}:
         assert verified[name].call_args_list == [
-            mock.call(512, 64, "bfloat16", 0, 0.1),
+            mock.call(512, 64, "bfloat16", 0, 0.1, "xla"),
             mock.call(2048, 64, "bfloat16", 64, 0.0, "cudnn"),
+        ]
+    if "pallas_tpu" in names:
+        assert verified["pallas_tpu"].call_args_list == [
+            mock.call(512, 64, "bfloat16", 0, 0.1, "xla_chunked"),
+            mock.call(2048, 64, "bfloat16", 64, 0.1, "xla_chunked"),
         ]
 
 

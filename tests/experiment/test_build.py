@@ -187,7 +187,8 @@ def test_a_backend_of_local_layers_that_cannot_run_is_named() -> None:
 
 
 def test_the_kernel_of_local_layers_is_tried_beside_what_it_replaces(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = here(monkeypatch)
+    here(monkeypatch)
+    asked = []
     monkeypatch.setattr(build.pallas_hopper, "verify", lambda *shape: asked.append(shape) or (2e-3, 1e-3))
     found, why = local_of({})
     assert found == "cudnn" and why.startswith("not pallas_hopper: it is slower than cudnn on this device: 2.00 ms"), (
@@ -223,8 +224,8 @@ def test_local_layers_of_a_task_have_one_backend_for_all_lengths(
         assert finetune._with_attention(named, packed, mesh) == named
 
 
-def here(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Has every device count as one of this process, and no trial remembered; returns an empty list."""
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has every device count as one of this process, and no trial remembered."""
     import jax
 
     class Everything:
@@ -233,7 +234,6 @@ def here(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     monkeypatch.setattr(jax, "devices", Everything)
     monkeypatch.setattr(build, "remembered", lambda name, shape, trial: trial())
-    return []
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from spanjax.nn.attention import cudnn, cudnn_packed, pallas_hopper, pallas_tpu, pallas_triton, splash, xla, xla_chunked
-from spanjax.nn.attention.reach import keys_met
+from spanjax.nn.attention.reach import GPU_TILE, keys_met
 from spanjax.nn.attention.request import CHUNKED_FROM, KEPT, WINDOW, Request
 from spanjax.nn.dropout import DropoutKey
 
@@ -34,9 +34,8 @@ WHOLE_ROWS = ("cudnn",)
 """Fused kernels that compute pairs outside of a window, too."""
 SKIPPING = ("pallas_hopper", "pallas_triton")
 """Kernels for the same devices that do not."""
-LOCAL_TILE, LOCAL_SHARE = 64, 0.4
-"""A kernel of `SKIPPING` meets keys in tiles of so many. By the price of `spanjax.plan` it is faster than cuDNN where it meets at
-most this share of a row."""
+LOCAL_SHARE = 0.4
+"""By the price of `spanjax.plan` a kernel of `SKIPPING` is faster than cuDNN where it meets at most this share of a row."""
 CANDIDATES = {
     "cpu": ("xla_chunked", "xla"),
     "gpu": ("cudnn", "pallas_hopper", "pallas_triton", "xla"),
@@ -97,7 +96,7 @@ def choose_local_backend(backend: str, request: Request) -> tuple[str, str]:
     """
     if backend not in WHOLE_ROWS:
         return backend, "as the other layers"
-    if keys_met(request.window, LOCAL_TILE) > LOCAL_SHARE * request.length:
+    if keys_met(request.window, GPU_TILE) > LOCAL_SHARE * request.length:
         return backend, f"rows of {request.length} are short for a window of {request.window}"
     refused = []
     for name in SKIPPING:

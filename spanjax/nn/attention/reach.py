@@ -9,6 +9,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+GPU_TILE = 64
+"""Positions of the tiles in which the project's kernels for GPUs skip keys."""
+
 
 class Reach(NamedTuple):
     """First and last position, the last not included, that one side of attention meets on the other; int32."""
